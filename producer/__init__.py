@@ -1,0 +1,1 @@
+"""Archives in, results out. Never imports torch."""
