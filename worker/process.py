@@ -6,7 +6,10 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
+
+from celery.platforms import SecurityWarning
 
 from worker.contract import ModelError
 from worker.ledger import connect, create_app, queue_name
@@ -24,6 +27,8 @@ def serve(load: Callable[[], Scoring], *, redis_url: str, model: str, name: str,
     process that has touched CUDA is broken. With `end_with_parent` the process ends when its standard input does,
     however its parent died.
     """
+    # Celery warns root users of pickle; nothing but JSON with ids is accepted here.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if end_with_parent:
         threading.Thread(target=_end_with_standard_input, name="parent", daemon=True).start()
@@ -40,6 +45,7 @@ def serve(load: Callable[[], Scoring], *, redis_url: str, model: str, name: str,
         pool="solo",
         hostname=f"{name}@nightcourt",
         loglevel="WARNING",
+        quiet=True,
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,
