@@ -101,7 +101,11 @@ def run_command(
         workers=workers,
         quiet=quiet,
     )
-    report = run(chosen, console)
+    try:
+        report = run(chosen, console)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; the same command continues this run", highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     if not quiet:
         _summary(report, model, console)
     unanswered = report.counts["failed"] + report.counts["quarantined"]
@@ -186,9 +190,6 @@ def main() -> None:
     except (UsageError, ModelError) as error:
         Console(stderr=True).print(f"[red]error:[/] {_escaped(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(EXIT_USAGE)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; the same command continues this run", highlight=False)
-        sys.exit(EXIT_INTERRUPTED)
 
 
 def _interrupt(*_: Any) -> None:

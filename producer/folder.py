@@ -16,7 +16,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
-from producer.archive.base import Rejected, job_hash
+from producer.archive.base import INT64, Rejected, job_hash
 from worker.contract import Answered, Failed, Quarantined, Result, UsageError, job_key
 
 Format = Literal["parquet", "jsonl", "csv"]
@@ -434,7 +434,11 @@ def _source_values(result: Result, columns: dict[str, str]) -> dict[str, Any]:
     for name, value in given.items():
         kind = columns.get(name)
         fits = kind == "json" or value is None or (kind is not None and isinstance(value, PYTHON_TYPES[kind]))
-        if not fits or (isinstance(value, bool) and kind not in ("bool", "json")):
+        if isinstance(value, int) and kind == "int64":
+            fits = not isinstance(value, bool) and value in INT64
+        elif isinstance(value, bool):
+            fits = kind in ("bool", "json")
+        if not fits:
             raise UsageError(
                 f"document {result.document_id!r}: column {name!r} was {kind or 'absent'} when the run started, "
                 f"found {type(value).__name__}; the archive changed meanwhile; start again with another -o"

@@ -274,14 +274,16 @@ def _text(value: Any, field: str) -> Text:
 def _json_value(value: Any) -> Any:
     """Structured text with plain JSON keys and numbers."""
     if isinstance(value, dict):
-        return {
-            str(key).lower() if isinstance(key, bool) else _as_written(key): _json_value(v) for key, v in value.items()
-        }
+        return {_json_key(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_json_value(item) for item in value]
     if isinstance(value, _WrittenInt):
         return int(value)
     return float(value) if isinstance(value, _WrittenFloat) else value
+
+
+def _json_key(key: Any) -> str:
+    return json.dumps(key) if key is None or isinstance(key, bool) else _as_written(key)
 
 
 def _plain(error: Any) -> str:

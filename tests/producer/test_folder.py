@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -234,6 +237,42 @@ def test_an_error_line_cut_short_by_a_crash_is_scored_again(tmp_path):
     assert [error["document"] for error in iter_errors(path)] == ["a", "b"]
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from test_folder import answered, failed, open_folder
+folder = open_folder(Path(sys.argv[1]), sys.argv[2])
+folder.update(documents=100_000)
+for number in range(100_000):
+    folder.add(failed(str(number), number) if number % 3 == 2 else answered(str(number), number), "m")
+    folder.flush()
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_was_flushed_before_a_kill_9_is_there_once_and_the_run_continues(tmp_path, format):
+    path = tmp_path / "out"
+    command = [sys.executable, "-c", WRITER]
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [*command, str(path), format], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
+    ) as writer:
+        for line in writer.stdout:
+            if int(line) == 20:
+                break
+        writer.kill()
+    again = open_folder(path, format)
+    counts = again.counts
+    assert all(again.has(str(number)) for number in range(21))
+    assert counts["documents"] == counts["answered"] + counts["failed"] + counts["left"] == 100_000
+    assert len(again.done) == counts["answered"] + counts["failed"]
+    again.close()
+    answers = [(row["document_id"], row["question_id"]) for row in iter_rows(path)]
+    assert len(answers) == len(set(answers)) == 3 * counts["answered"]
+    assert len(list(iter_errors(path))) == counts["failed"]
+
+
 def test_a_flush_that_the_disk_refuses_can_be_repeated_without_doubling_rows(tmp_path, monkeypatch):
     path = tmp_path / "out"
     folder = open_folder(path)
@@ -329,7 +368,7 @@ def test_a_column_that_appears_later_is_null_in_earlier_rows(tmp_path, format):
 
 
 def test_a_value_of_another_type_than_the_scan_found_stops_the_run(folder):
-    for columns in ({"n": "text"}, {"n": True}, {"unknown": 1}):
+    for columns in ({"n": "text"}, {"n": True}, {"n": 2**63}, {"x": True}, {"unknown": 1}):
         with pytest.raises(UsageError, match="archive changed"):
             folder.add(answered("a", 0, columns), "m")
     assert not folder.has("a")

@@ -112,6 +112,9 @@ class QuestionSet(RootModel[dict[str, Question]]):
     def items(self) -> Iterator[tuple[str, Choice | Score | Noul]]:
         yield from self.root.items()
 
+    def values(self) -> Iterator[Choice | Score | Noul]:
+        yield from self.root.values()
+
     def __getitem__(self, question_id: str) -> Choice | Score | Noul:
         return self.root[question_id]
 

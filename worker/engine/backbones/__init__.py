@@ -1,0 +1,1 @@
+"""The networks under the families, one file a kind."""
