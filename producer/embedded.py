@@ -28,7 +28,7 @@ class EmbeddedRedis:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder = folder.resolve()  # the server changes into it, and its other paths follow
         self._sockets = Path(tempfile.mkdtemp(prefix="nightcourt-"))
         self._socket = self._sockets / "redis.sock"
         self.url = f"unix://{self._socket}"
