@@ -99,7 +99,8 @@ class ProgressDisplay:
             self._live.update(self._task, completed=self._tally.done, description=line)
         elif not self._quiet and time.monotonic() - self._printed >= _PLAIN_EVERY:
             self._printed = time.monotonic()
-            self._console.print("waiting for the first answers" if waiting else self._tally.line(), highlight=False)
+            line = "waiting for the first answers" if waiting else self._tally.line()
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         if not self._quiet:

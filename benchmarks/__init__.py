@@ -1,0 +1,1 @@
+"""Measurements: each prints what it ran on, a table, and one JSON line last."""
