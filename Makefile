@@ -25,10 +25,11 @@ setup: $(VENV)/ready
 demo: setup
 	rm -rf demo-results
 	$(BIN)/nightcourt run examples/judgments/archive.jsonl -q examples/judgments/questions.yaml -o demo-results --model smollm2
-	$(BIN)/nightcourt show demo-results
-	$(BIN)/nightcourt show demo-results --first
 	@echo
-	@echo "The results lie in demo-results/results (Parquet), the counts in demo-results/manifest.json."
+	@echo "A sample of the answers:"
+	$(BIN)/nightcourt show demo-results port-ellery-licensing-board-v-tolland
+	@echo "All answers: demo-results/results (Parquet); counts and model: demo-results/manifest.json."
+	@echo "Per question: $(BIN)/nightcourt show demo-results"
 
 check: setup
 	$(BIN)/ruff check .

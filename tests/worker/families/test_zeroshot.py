@@ -100,6 +100,17 @@ def test_answers_equal_the_plain_models_alone_and_in_company(checkpoint, readout
     compare(third, naive, OTHER, QUESTIONS, readout)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize("readout", READOUTS)
+def test_answers_on_a_card_equal_the_plain_models(checkpoint, readout):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    scorer, naive = Scorer.load(str(checkpoint), readout=readout, device="cuda:0", dtype="float32"), Naive(checkpoint)
+    first, second = scorer.score_many([(job(OTHER), QUESTIONS), (job(DOCUMENT), QUESTIONS)])
+    compare(first, naive, OTHER, QUESTIONS, readout)
+    compare(second, naive, DOCUMENT, QUESTIONS, readout)
+
+
 def test_answers_do_not_depend_on_the_other_questions_or_their_order(checkpoint):
     scorer = Scorer.load(str(checkpoint))
     together = scorer.score(job(DOCUMENT), QUESTIONS).answers
