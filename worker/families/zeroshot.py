@@ -32,7 +32,7 @@ from worker.engine.head import VocabularyHead
 from worker.families.base import Family
 
 READOUTS = ("letters", "letters-calibrated", "likelihood")
-DEFAULT_READOUT = "letters-calibrated"
+DEFAULT_READOUT = "likelihood"  # the most often right on the example archive: docs/readouts.md
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 # Marks in a message that no document contains: the template is rendered around them once, and cut there.
