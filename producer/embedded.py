@@ -105,9 +105,14 @@ class EmbeddedWorker:
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if self.log.exists() else []
         return lines[-1] if lines else "it said nothing"
 
-    def stop(self, patience: float = _STOP_SECONDS) -> None:
-        """Ask it to finish what it has in hand, and after `patience` seconds end it."""
-        _end(self._process, patience)
+    def ask_to_stop(self) -> None:
+        """Let it finish the document in hand and end."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Ask it to stop, and end it if it takes too long; a document lost so is tried again."""
+        _end(self._process)
 
 
 def find_server() -> Path:
@@ -141,11 +146,11 @@ def _guarded(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _end(process: subprocess.Popen[bytes], patience: float = _STOP_SECONDS) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(timeout=patience)
+            process.wait(timeout=_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

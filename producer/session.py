@@ -92,9 +92,10 @@ class Session:
         self._stop()
 
     def _stop(self) -> None:
-        patience = 10.0
-        for worker in self._workers:  # all are asked first by closing their standard input through stop, in turn
-            worker.stop(patience)
+        for worker in self._workers:  # all are asked before any is waited for
+            worker.ask_to_stop()
+        for worker in self._workers:
+            worker.stop()
         self._exits.close()
 
     def _start_worker(self) -> EmbeddedWorker:
