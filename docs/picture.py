@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
-COLUMNS, LINES = 116, 46
+COLUMNS, LINES = 116, 48
 COMMANDS = [
     "nightcourt run examples/judgments/archive.jsonl -q examples/judgments/questions.yaml -o {out}",
-    "nightcourt show {out} crown-v-ferreday",
+    "nightcourt show {out} crown-v-ferreday --limit 8",
 ]
 
 

@@ -16,7 +16,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from producer.folder import column_schema, iter_errors, iter_rows, read_manifest, replacing, row_names, stored
+from producer.durable import replacing
+from producer.folder import iter_errors, iter_rows, read_manifest
+from producer.parts import column_schema, row_names, stored
 from worker.contract import Answer, UsageError
 
 BATCH = 1000  # documents written at once
