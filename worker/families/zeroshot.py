@@ -103,11 +103,19 @@ class ZeroShot(Family):
 
         settings.quiet_transformers()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
-            model = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=getattr(torch, dtype))
+            files = {"local_files_only": True, "trust_remote_code": False}
+            tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, **files)
+            model, found = AutoModelForCausalLM.from_pretrained(
+                checkpoint.folder, dtype=getattr(torch, dtype), output_loading_info=True, **files
+            )
         except Exception as error:  # transformers and the readers under it raise many kinds
             what = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelError(f"model {checkpoint.name}: {checkpoint.folder} does not load: {what}") from error
+        if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
+            raise ModelError(
+                f"model {checkpoint.name}: {checkpoint.folder} lacks {len(missing)} weight(s), {missing[0]} the first; "
+                "copy or download the checkpoint again"
+            )
         return cls(model.to(device), tokenizer, checkpoint, readout=readout, dtype=dtype)
 
     def lay_out(self, state: State, questions: QuestionSet) -> Tree:
