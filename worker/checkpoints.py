@@ -69,17 +69,19 @@ def _from_hub(model: str) -> Checkpoint:
     wanted = {"repo_id": name, "revision": revision or None, "allow_patterns": [*_CONTENTS, "*.json"]}
     try:
         try:
-            folder = snapshot_download(local_files_only=True, **wanted)  # what is here needs no network
+            folder = Path(snapshot_download(local_files_only=True, **wanted))  # what is here needs no network
+            if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+                raise FileNotFoundError(f"{folder} has no weights")  # of another use of the hub cache: only a part
         except Exception:
-            folder = snapshot_download(**wanted)
+            folder = Path(snapshot_download(**wanted))
     except Exception as error:  # huggingface_hub and its transport raise many kinds
         raise ModelError(
             f"model {model}: neither in the local hub cache nor to be downloaded ({type(error).__name__}); check the "
             f"name and the network, log in for a gated model, or give a local folder. {ACCEPTED}"
         ) from error
-    if not (Path(folder) / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         raise ModelError(f"model {model}: the repository has no config.json; {ACCEPTED}")
-    return Checkpoint(model, Path(folder), revision=Path(folder).name)
+    return Checkpoint(model, folder, revision=folder.name)
 
 
 def _demo_folder() -> Path:
@@ -96,27 +98,11 @@ def _demo_folder() -> Path:
 
 
 def _convert_gguf(source: Path, target: Path) -> None:
-    """Write a GGUF file's weights as float32 safetensors, with its config and tokenizer, whole or not at all."""
-    import torch
-    from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    settings.quiet_transformers()
+    """Convert into a folder beside the target and rename it: another process sees all of it or nothing."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix="converting-", dir=target.parent))
     try:
-        gguf = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-        tokenizer = AutoTokenizer.from_pretrained(**gguf)
-        model = AutoModelForCausalLM.from_pretrained(**gguf, dtype=torch.float32)
-        weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        if model.config.tie_word_embeddings:
-            weights.pop("lm_head.weight", None)
-        save_file(weights, unfinished / "model.safetensors", metadata={"format": "pt"})
-        config = orjson.loads(model.config.to_json_string(use_diff=False))
-        config.pop("quantization_config", None)
-        config["architectures"] = [type(model).__name__]
-        (unfinished / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
-        tokenizer.save_pretrained(unfinished)
+        _write_converted(source, unfinished)
         unfinished.chmod(0o755)
         try:
             unfinished.rename(target)
@@ -125,6 +111,27 @@ def _convert_gguf(source: Path, target: Path) -> None:
                 raise  # otherwise another process was quicker, with the same result
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write_converted(source: Path, folder: Path) -> None:
+    """Write a GGUF file's weights as float32 safetensors, with its config and tokenizer."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    settings.quiet_transformers()
+    gguf = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
+    tokenizer = AutoTokenizer.from_pretrained(**gguf)
+    model = AutoModelForCausalLM.from_pretrained(**gguf, dtype=torch.float32)
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = orjson.loads(model.config.to_json_string(use_diff=False))
+    config.pop("quantization_config", None)
+    config["architectures"] = [type(model).__name__]
+    (folder / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+    tokenizer.save_pretrained(folder)
 
 
 def _file_sha256(path: Path) -> str:

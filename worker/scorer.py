@@ -18,6 +18,7 @@ from worker.engine.forest import Forest, Tree
 from worker.families.base import Family
 from worker.families.registry import load_family
 
+KEPT_PRIORS = 64  # an archive may bring a question set with every document
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -26,7 +27,7 @@ class Scorer:
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._priors: dict[str, tuple[Tree, torch.Tensor] | None] = {}
+        self._priors: dict[str, list[torch.Tensor] | None] = {}
 
     @classmethod
     def load(cls, model: str, *, device: str = "cpu", readout: str | None = None, dtype: str | None = None) -> Scorer:
@@ -35,6 +36,8 @@ class Scorer:
             kind = torch.device(device).type
         except RuntimeError as error:
             raise ModelError(f"device {device}: expected cpu or cuda:N") from error
+        if kind not in ("cpu", "cuda"):
+            raise ModelError(f"device {device}: expected cpu or cuda:N")
         if kind == "cuda" and (torch.device(device).index or 0) >= torch.cuda.device_count():
             raise ModelError(
                 f"device {device}: this machine has {torch.cuda.device_count()} card(s) that torch can use"
@@ -71,7 +74,7 @@ class Scorer:
         ]
 
     def _read(self, questions: QuestionSet, tree: Tree, hidden: torch.Tensor) -> Answered:
-        found = self._family.probabilities(questions, tree, hidden, self._prior(questions))
+        found = self._family.probabilities(self._family.scores(questions, hidden), self._prior(questions))
         answers = {
             question_id: answer_from_probabilities(question, probabilities)
             for (question_id, question), probabilities in zip(questions.items(), found, strict=True)
@@ -81,9 +84,13 @@ class Scorer:
             usage=Usage(input_tokens=tree.logical_tokens, computed_tokens=tree.computed_tokens),
         )
 
-    def _prior(self, questions: QuestionSet) -> tuple[Tree, torch.Tensor] | None:
-        """The questions without a document, computed once a question set."""
-        if questions.digest not in self._priors:
-            tree = self._family.prior(questions)
-            self._priors[questions.digest] = tree and (tree, self._family.backbone.hidden_states(Forest((tree,)))[0])
-        return self._priors[questions.digest]
+    def _prior(self, questions: QuestionSet) -> list[torch.Tensor] | None:
+        """Scores without a document, computed once for each of the question sets asked last."""
+        if questions.digest in self._priors:
+            return self._priors[questions.digest]
+        tree = self._family.prior(questions)
+        found = tree and self._family.scores(questions, self._family.backbone.hidden_states(Forest((tree,)))[0])
+        if len(self._priors) >= KEPT_PRIORS:
+            del self._priors[next(iter(self._priors))]  # the oldest
+        self._priors[questions.digest] = found
+        return found

@@ -23,10 +23,12 @@ class Family(ABC):
 
     @abstractmethod
     def prior(self, questions: QuestionSet) -> Tree | None:
-        """The questions without a document, for readouts that compare with it; computed once a question set."""
+        """The questions without a document, for readouts that compare with it; asked once a question set."""
 
     @abstractmethod
-    def probabilities(
-        self, questions: QuestionSet, tree: Tree, hidden: torch.Tensor, prior: tuple[Tree, torch.Tensor] | None
-    ) -> list[list[float]]:
-        """Probabilities of every question's options, in order; hidden: [reads, hidden], as the tree's reads."""
+    def scores(self, questions: QuestionSet, hidden: torch.Tensor) -> list[torch.Tensor]:
+        """Each question's options as log-probabilities, [options]; hidden: [reads, hidden], as the tree's reads."""
+
+    @abstractmethod
+    def probabilities(self, scores: list[torch.Tensor], prior: list[torch.Tensor] | None) -> list[list[float]]:
+        """Probabilities of every question's options, in order, given the scores without a document where asked."""

@@ -37,6 +37,14 @@ LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 # Marks in a message that no document contains: the template is rendered around them once, and cut there.
 _DOCUMENT_MARK, _QUESTION_MARK = "\uf8f0document\uf8f0", "\uf8f0question\uf8f0"
+# Templates that name the day get 1 January 2026: a run must not change its prompts at midnight.
+_FIXED_DAY = "{%- macro strftime_now(form) -%}{{ form" + "".join(
+    f" | replace('{field}', '{text}')"
+    for field, text in {
+        "%-d": "1", "%d": "01", "%B": "January", "%b": "Jan", "%m": "01", "%Y": "2026", "%y": "26", "%A": "Thursday",
+        "%a": "Thu", "%H": "00", "%M": "00", "%S": "00",
+    }.items()
+) + " }}{%- endmacro -%}"  # fmt: skip
 NO_DOCUMENT = "(The document is not available.)"
 
 AnyQuestion = Choice | Score | Noul
@@ -57,9 +65,16 @@ class Prompt:
                 f"model {name}: its tokenizer has no chat template; an instruction-tuned model is needed for zeroshot"
             )
         message = f"Document:\n{_DOCUMENT_MARK}\n\n{_QUESTION_MARK}"
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
+        try:
+            rendered = tokenizer.apply_chat_template(
+                [{"role": "user", "content": message}],
+                chat_template=_FIXED_DAY + tokenizer.get_chat_template(),
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,
+            )
+        except Exception as error:  # a template is a program, and may raise anything
+            raise ModelError(f"model {name}: its chat template cannot be rendered ({error})") from error
         head, found_document, rest = rendered.partition(_DOCUMENT_MARK)
         between, found_question, tail = rest.partition(_QUESTION_MARK)
         if not (found_document and found_question and between == "\n\n"):
@@ -84,7 +99,7 @@ class ZeroShot(Family):
         self.head = VocabularyHead(model)
         self.backbone = CausalBackbone(model)
         self._escaped = _control_strings(tokenizer)
-        self._letter_tokens = _letter_tokens(tokenizer, self.prompt.tail)
+        self._letter_tokens = [] if self.readout == "likelihood" else _letter_tokens(tokenizer, self.prompt.tail)
         self.identity = ModelIdentity(
             name=checkpoint.name,
             family="zeroshot",
@@ -103,20 +118,23 @@ class ZeroShot(Family):
 
         settings.quiet_transformers()
         try:
-            files = {"local_files_only": True, "trust_remote_code": False}
-            tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, **files)
-            model, found = AutoModelForCausalLM.from_pretrained(
-                checkpoint.folder, dtype=getattr(torch, dtype), output_loading_info=True, **files
+            # Without a plain no to remote code, transformers would ask on standard input.
+            local = {"trust_remote_code": False, "local_files_only": True}
+            tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, **local)
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                checkpoint.folder, dtype=getattr(torch, dtype), output_loading_info=True, **local
             )
+            model = model.to(device)
         except Exception as error:  # transformers and the readers under it raise many kinds
             what = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelError(f"model {checkpoint.name}: {checkpoint.folder} does not load: {what}") from error
-        if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
+        if loading["missing_keys"]:  # transformers fills these with random numbers
+            missing = sorted(loading["missing_keys"])
             raise ModelError(
-                f"model {checkpoint.name}: {checkpoint.folder} lacks {len(missing)} weight(s), {missing[0]} the first; "
-                "copy or download the checkpoint again"
+                f"model {checkpoint.name}: {checkpoint.folder} lacks {len(missing)} of its weights ({missing[0]} "
+                "and so on); download it again"
             )
-        return cls(model.to(device), tokenizer, checkpoint, readout=readout, dtype=dtype)
+        return cls(model, tokenizer, checkpoint, readout=readout, dtype=dtype)
 
     def lay_out(self, state: State, questions: QuestionSet) -> Tree:
         document = render(state).strip()
@@ -192,16 +210,12 @@ class ZeroShot(Family):
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return tokens
 
-    def probabilities(
-        self, questions: QuestionSet, tree: Tree, hidden: torch.Tensor, prior: tuple[Tree, torch.Tensor] | None
-    ) -> list[list[float]]:
-        scores = self._scores(questions, hidden)
+    def probabilities(self, scores: list[torch.Tensor], prior: list[torch.Tensor] | None) -> list[list[float]]:
         if prior is not None:
-            without = self._scores(questions, prior[1])
-            scores = [found - before for found, before in zip(scores, without, strict=True)]
+            scores = [found - before for found, before in zip(scores, prior, strict=True)]
         return [torch.softmax(found.double(), dim=0).tolist() for found in scores]
 
-    def _scores(self, questions: QuestionSet, hidden: torch.Tensor) -> list[torch.Tensor]:
+    def scores(self, questions: QuestionSet, hidden: torch.Tensor) -> list[torch.Tensor]:
         """Each question's options as log-probabilities: of a letter, or of an option's text a token: [options]."""
         if self.readout != "likelihood":
             logits = self.head.logits(hidden, self._letter_tokens)
@@ -243,7 +257,7 @@ def answer_text(question: AnyQuestion, option: Option) -> str:
     """What the model would say to choose an option."""
     if isinstance(question, Noul):
         return option.key.capitalize()
-    return render(option.description) if isinstance(question, Score) and option.description else option.key
+    return render(option.description) if isinstance(question, Score) and option.description else option.key or '""'
 
 
 def _control_strings(tokenizer: Any) -> re.Pattern[str]:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
 from tests.worker.families.tiny import CONTROL, KINDS, Naive, tokenizer, write_checkpoint
 from worker.checkpoints import Checkpoint
@@ -251,16 +250,6 @@ def test_a_truncated_weights_file_is_refused(tmp_path):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ModelError, match="does not load"):
-        Scorer.load(str(folder))
-
-
-def test_a_missing_weight_is_refused_and_not_made_up(tmp_path):
-    folder = write_checkpoint(tmp_path / "tiny")
-    weights = load_file(folder / "model.safetensors")
-    name = next(name for name in weights if name.endswith("layers.1.mlp.up_proj.weight"))
-    del weights[name]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"lacks 1 weight.*layers\.1\.mlp\.up_proj"):
         Scorer.load(str(folder))
 
 

@@ -18,10 +18,24 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from worker.contract import ModelError
 from worker.engine.backbones.base import Backbone
-from worker.engine.forest import Forest, Pass, Segment, Tree
+from worker.engine.forest import Forest, Pass, Read, Segment, Tree
 
 ATTENTION = "nightcourt_forest"
 SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+# What modules pass beside the arguments that we follow, and that changes nothing here. Anything else may: refused.
+HARMLESS = {
+    "dropout",
+    "is_causal",
+    "position_ids",
+    "position_embeddings",
+    "use_cache",
+    "output_attentions",
+    "layer_idx",
+}
+QUERY_ROWS = 2048  # under a mask, attention takes this many queries at a time, to bound what a kernel makes of the mask
+TOLERANCE = {torch.float32: 1e-3}  # of the check at load, relative; half precision rounds, wrong attention is far off
+HALF_TOLERANCE = 0.1
+_PROBE = (0, 1, 2, 3, 4, 5)  # the tokens of that check
 
 KeyValues = dict[int, tuple[torch.Tensor, torch.Tensor]]  # by layer; each [kv_heads, tokens, head_dim]
 
@@ -46,25 +60,33 @@ class _RunningPass:
         return slice(first, last)
 
     def mask(self, span: tuple[int, int, int], window: int | None) -> torch.Tensor:
-        """True where a query may look: [tokens of the span, prefix tokens + tokens of the span]."""
+        """True where a query may look: [1, 1, tokens of the span, prefix tokens + tokens of the span]."""
         tree_index, first, last = span
         if (found := self._masks.get((tree_index, window))) is not None:
             return found
         tree = self.forest.trees[tree_index]
-        lineage = torch.zeros(len(tree.segments), len(tree.segments), dtype=torch.bool)
-        for segment in set(self.packed.segments[first:last]):
-            lineage[segment, tree.path(segment)] = True
-        segments = torch.tensor(self.packed.segments[first:last])
-        positions = torch.tensor(self.packed.positions[first:last])
-        prefix = self.prefix_rows(tree_index)
-        prefix_positions = torch.arange(prefix.stop - prefix.start)
-        key_positions = torch.cat([prefix_positions, positions])
-        key_segments = torch.cat([torch.zeros_like(prefix_positions), segments])
-        distance = positions[:, None] - key_positions[None, :]
-        mask = lineage[segments][:, key_segments] & (distance >= 0)
-        if window is not None:
-            mask &= distance < window
-        self._masks[tree_index, window] = mask.to(self.device)
+        present = {segment: place for place, segment in enumerate(sorted({0, *self.packed.segments[first:last]}))}
+        lineage = torch.zeros(len(present), len(present), dtype=torch.bool)
+        for segment, place in present.items():
+            lineage[place, [present[ancestor] for ancestor in tree.path(segment)]] = True
+        rows = self.prefix_rows(tree_index)
+        prefix = rows.stop - rows.start
+        places = [present[segment] for segment in self.packed.segments[first:last]]
+        key_places = torch.tensor([0] * prefix + places, device=self.device)
+        key_positions = torch.tensor([*range(prefix), *self.packed.positions[first:last]], device=self.device)
+        lineage = lineage.to(self.device)
+        mask = torch.empty(last - first, len(key_places), dtype=torch.bool, device=self.device)
+        for piece, query_places, query_positions in zip(
+            mask.split(QUERY_ROWS),
+            key_places[prefix:].split(QUERY_ROWS),
+            key_positions[prefix:].split(QUERY_ROWS),
+            strict=True,
+        ):
+            distance = query_positions[:, None] - key_positions[None, :]
+            piece[:] = lineage[query_places][:, key_places] & (distance >= 0)
+            if window is not None:
+                piece &= distance < window
+        self._masks[tree_index, window] = mask[None, None]
         return self._masks[tree_index, window]
 
 
@@ -80,15 +102,13 @@ def _forest_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer over the pass in hand; returns [1, tokens, heads, head_dim]."""
     running = _running.get()
     if running is None:
         raise RuntimeError("this model's attention works only inside a forest's passes")
-    if s_aux is not None:
-        raise ModelError("models with attention sinks are not supported")
+    _refuse_unknown(module, attention_mask, others)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     running.layers.add(layer)
     if running.prefixes is None:
@@ -113,24 +133,46 @@ def _forest_attention(
         keys = torch.cat([stored_keys[None, :, rows], key[:, :, first:last]], dim=2)
         values = torch.cat([stored_values[None, :, rows], value[:, :, first:last]], dim=2)
         mask = running.mask(span, sliding_window)
-        if softcap is None:
-            output = functional.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True
-            )
-        else:
-            output = _softcapped(queries, keys, values, mask, scaling or queries.shape[-1] ** -0.5, softcap)
-        outputs.append(output)
+        outputs.append(_masked(queries, keys, values, mask, scaling, softcap))
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
 
 
-def _softcapped(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float, cap: float
+def _refuse_unknown(module: torch.nn.Module, attention_mask: torch.Tensor | None, others: dict[str, Any]) -> None:
+    """Raise ModelError where a layer asks for an attention that ours is not."""
+    if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
+        raise ModelError("its attention is bidirectional; expected a causal model")
+    if attention_mask is not None:
+        raise ModelError("its layers mask attention in a way of their own, which is not supported")
+    unknown = sorted(name for name, value in others.items() if value is not None and name not in HARMLESS)
+    if unknown:
+        sinks = " (attention sinks)" if "s_aux" in unknown else ""
+        raise ModelError(f"its attention takes {', '.join(unknown)}{sinks}, which is not supported")
+
+
+def _masked(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float | None,
+    softcap: float | None,
 ) -> torch.Tensor:
+    """Attention under a mask, [1, heads, tokens, head_dim]; a block of queries at a time.
+
+    Key heads are repeated for their query heads: under a mask, the fused kernels on cards take no grouped heads.
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    scores = torch.tanh(query @ key.transpose(2, 3) * scaling / cap) * cap
-    weights = torch.softmax(scores.float().masked_fill(~mask, float("-inf")), dim=-1)
-    return weights.to(query.dtype) @ value
+    outputs = []
+    for queries, seen in zip(query.split(QUERY_ROWS, dim=2), mask.split(QUERY_ROWS, dim=2), strict=True):
+        if softcap is None:
+            outputs.append(functional.scaled_dot_product_attention(queries, key, value, attn_mask=seen, scale=scaling))
+            continue
+        scores = queries @ key.transpose(2, 3) * (queries.shape[-1] ** -0.5 if scaling is None else scaling)
+        scores = torch.tanh(scores / softcap) * softcap
+        weights = torch.softmax(scores.float().masked_fill(~seen, float("-inf")), dim=-1)
+        outputs.append(weights.to(queries.dtype) @ value)
+    return torch.cat(outputs, dim=2)
 
 
 AttentionInterface.register(ATTENTION, _forest_attention)
@@ -149,26 +191,39 @@ class CausalBackbone(Backbone):
             raise ModelError(
                 f"{config.model_type} is not an attention-only causal model (layers: {', '.join(sorted(kinds))})"
             )
-        model.set_attn_implementation(ATTENTION)
         self._decoder = model.get_decoder().eval()
         self._device = next(model.parameters()).device
+        self._layers = set(range(int(config.num_hidden_layers)))
         self.max_length = int(config.max_position_embeddings)
-        self._check(int(config.num_hidden_layers), str(config.model_type))
+        try:
+            expected = self._plain(_PROBE)
+            model.set_attn_implementation(ATTENTION)
+            self._check(expected)
+        except ModelError as error:
+            raise ModelError(f"{config.model_type} models are not supported: {error}") from error
+        except (AttributeError, TypeError, ValueError, KeyError) as error:
+            raise ModelError(f"{config.model_type} models are not supported: {error}") from error
 
-    def _check(self, layers: int, model_type: str) -> None:
-        """One tiny forest shows that every layer asks our function, and that it finds what it needs."""
-        tree = Tree((Segment((0, 1), -1), Segment((2,), 0)), ())
-        forest = Forest((tree,))
-        prefixes = forest.prefix_pass()
-        stored: KeyValues = {}
-        for packed, parent in ((prefixes, None), (forest.branch_passes()[0], prefixes)):
-            running = _RunningPass(forest, packed, parent, stored, self._device)
-            self._compute(running)
-            if running.layers != set(range(layers)):
-                raise ModelError(
-                    f"{model_type} has {layers} layers, and {len(running.layers)} of them compute attention through "
-                    "transformers' AttentionInterface: this model is not supported"
-                )
+    @torch.inference_mode()
+    def _plain(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        """Hidden states of one sequence, before attention is taken over: [tokens, hidden]."""
+        output = self._decoder(input_ids=torch.tensor([tokens], device=self._device), use_cache=False)
+        hidden: torch.Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def _check(self, expected: torch.Tensor) -> None:
+        """One tiny forest shows that the model finds under our attention what it finds by itself."""
+        middle = len(_PROBE) // 2
+        beside = Segment(_PROBE[:1], 0)  # a second branch, which the first must not see
+        tree = Tree(
+            (Segment(_PROBE[:middle], -1), beside, Segment(_PROBE[middle:], 0)),
+            tuple(Read(2, offset) for offset in range(len(_PROBE) - middle)),
+        )
+        [found] = self.hidden_states(Forest((tree,)))
+        wanted = expected[middle:].float()
+        difference = float((found.float() - wanted).norm() / wanted.norm())
+        if not difference <= TOLERANCE.get(expected.dtype, HALF_TOLERANCE):  # written so that NaN fails too
+            raise ModelError(f"with shared prefixes its hidden states differ by {difference:.1%} from the model's own")
 
     def hidden_states(self, forest: Forest) -> list[torch.Tensor]:
         found: list[dict[int, torch.Tensor]] = [{} for _ in forest.trees]
@@ -196,5 +251,10 @@ class CausalBackbone(Backbone):
             )
         finally:
             _running.reset(token)
+        if running.layers != self._layers:
+            raise ModelError(
+                f"of {len(self._layers)} layers, {len(running.layers)} compute attention through transformers' "
+                "AttentionInterface"
+            )
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
