@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def _results(session: Session, jobs: Iterator[tuple[Job, Source]]) -> Iterator[R
     offered: list[tuple[Job, Source]] = []
     admitted = collected = 0
     while True:
-        offered += [job for _, job in zip(range(_BATCH - len(offered)), jobs, strict=False)]
+        offered += islice(jobs, _BATCH - len(offered))
         if not offered and collected == admitted:
             return
         settled = ledger.admit(offered)

@@ -92,10 +92,6 @@ class EmbeddedWorker:
         )
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def exit_status(self) -> int | None:
         """None while it runs; negative for the signal that killed it."""
         return self._process.poll()

@@ -7,13 +7,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
 from rich.console import Console
 
-from producer.archive import Archive, Entry, Rejected, open_archive, scan
+from producer.archive import Archive, Rejected, open_archive, scan
 from producer.folder import RunFolder, read_manifest
 from producer.progress import ProgressDisplay, Tally
 from producer.session import ModelChoice, Session
@@ -89,7 +89,7 @@ def run(settings: RunSettings, console: Console) -> RunReport:
             documents=found.documents + found.rejected,
             versions=_versions(),
         )
-        folder.record_rejected(place for place in _places(archive, settings.limit) if isinstance(place, Rejected))
+        folder.record_rejected(place for place in islice(archive.read(), settings.limit) if isinstance(place, Rejected))
         total = found.documents + found.rejected
         tally = Tally(total=total, done_before=total - folder.counts["left"])
         with ProgressDisplay(tally, console, quiet=settings.quiet) as display:
@@ -118,14 +118,14 @@ def _score(settings: RunSettings, archive: Archive, folder: RunFolder, tally: Ta
         workers=settings.workers,
         identity=known.digest() if known else None,
     ) as session:
-        if not session.embedded and not session.worker_pids:
+        if not session.worker_count:
             display.note(f"waiting for workers: nightcourt worker --model {settings.choice.model} --redis ...")
         jobs = _jobs(archive, folder, settings.limit)
         collector = Collector(session.ledger, folder, tally, settings.choice.model)
         offered: list[tuple[Job, Source]] = []
         try:
             while folder.counts["left"] - folder.buffered > 0:
-                offered += [job for _, job in zip(range(_BATCH - len(offered)), jobs, strict=False)]
+                offered += islice(jobs, _BATCH - len(offered))
                 settled = session.ledger.admit(offered)
                 offered = offered[settled:]
                 collector.collect(wait=0.0 if settled else 0.1)
@@ -164,15 +164,8 @@ class Collector:
         self._flushed = time.monotonic()
 
 
-def _places(archive: Archive, limit: int | None) -> Iterator[Entry | Rejected]:
-    for count, place in enumerate(archive.read()):
-        if limit is not None and count >= limit:
-            return
-        yield place
-
-
 def _jobs(archive: Archive, folder: RunFolder, limit: int | None) -> Iterator[tuple[Job, Source]]:
-    for place in _places(archive, limit):
+    for place in islice(archive.read(), limit):
         if isinstance(place, Rejected):
             continue
         job = Job(document_id=place.document_id, state=place.state, questions=place.questions)
@@ -182,7 +175,7 @@ def _jobs(archive: Archive, folder: RunFolder, limit: int | None) -> Iterator[tu
 
 def _stored_identity(out: Path) -> ModelIdentity | None:
     stored = read_manifest(out).get("identity")
-    return ModelIdentity.model_validate_json(orjson.dumps(stored)) if stored else None
+    return ModelIdentity.model_validate(stored) if stored else None
 
 
 def _versions() -> dict[str, str]:

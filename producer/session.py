@@ -16,7 +16,7 @@ from redis import Redis
 from producer.embedded import EmbeddedRedis, EmbeddedWorker
 from worker import settings
 from worker.contract import ModelError, ModelIdentity, QuestionSet, UsageError
-from worker.ledger import Ledger, LedgerSettings, connect, create_app, queue_name
+from worker.ledger import Ledger, connect, create_app, queue_name
 from worker.process import EXIT_MODEL
 
 _REAP_EVERY = 1.0  # seconds
@@ -53,14 +53,11 @@ class Session:
         redis_url: str | None = None,
         workers: int | None = None,
         identity: str | None = None,
-        ledger_settings: LedgerSettings | None = None,
     ) -> None:
         self._run_id, self._choice, self._questions, self._identity = run_id, choice, questions, identity
         self._folder = folder
         self._url = settings.redis_url(redis_url)
-        self.embedded = self._url is None
-        self._worker_count = workers if workers is not None else int(self.embedded)
-        self._ledger_settings = ledger_settings
+        self.worker_count = workers if workers is not None else int(self._url is None)
         self._exits = contextlib.ExitStack()
         self._workers: list[EmbeddedWorker] = []
         self._started = 0
@@ -77,11 +74,9 @@ class Session:
                 self._server = None
             redis: Redis = connect(self._url)
             self._exits.callback(redis.close)
-            self.ledger = Ledger(
-                redis, self._run_id, create_app(self._url, queue_name(self._choice.model)), self._ledger_settings
-            )
+            self.ledger = Ledger(redis, self._run_id, create_app(self._url, queue_name(self._choice.model)))
             self.ledger.open(self._questions, self._identity)
-            for _ in range(self._worker_count):
+            for _ in range(self.worker_count):
                 self._workers.append(self._start_worker())
         except BaseException:
             self._stop()
@@ -122,7 +117,7 @@ class Session:
                 continue
             if status == EXIT_MODEL:
                 raise ModelError(worker.last_words().removeprefix("nightcourt: "))
-            if self._started >= _RESTARTS * max(1, self._worker_count):
+            if self._started >= _RESTARTS * max(1, self.worker_count):
                 raise UsageError(f"workers died {self._started} times; the last one's log is {worker.log}")
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             back = self.ledger.abandon(worker.name, f"worker {worker.name} {how}")
@@ -134,10 +129,6 @@ class Session:
             refused = self.ledger.refused_identity()
             if refused is not None:
                 raise UsageError(_another_model(self.ledger.identity(), refused))
-
-    @property
-    def worker_pids(self) -> list[int]:
-        return [worker.pid for worker in self._workers]
 
 
 def _another_model(expected: ModelIdentity | None, found: ModelIdentity) -> str:
