@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from redis import Redis
 
 from producer.embedded import EmbeddedRedis
+
+# A shell that starts a command in the background lets it ignore Ctrl-C, and its children inherit that. The runs that
+# tests interrupt must start as a person's would, whatever started the tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
