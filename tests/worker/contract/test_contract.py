@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -95,6 +95,7 @@ json = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(document_id=st.text(min_size=1), state=st.text() | st.lists(json) | st.dictionaries(st.text(), json))
 def test_a_job_travels_unchanged(document_id, state):
     job = Job(document_id=document_id, state=state, questions=QUESTIONS)
@@ -107,6 +108,7 @@ def test_an_outcome_travels_unchanged():
     assert wire.decode(Answered, wire.encode(answered)) == answered
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_document_id_can_escape_a_key(document_id):
     key = job_key(document_id)

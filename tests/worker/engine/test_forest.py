@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.engine.forest import Forest, Read, Segment, Tree
@@ -76,6 +76,7 @@ def trees(draw):
     return Tree(tuple(segments), reads)
 
 
+@settings(deadline=None)
 @given(st.lists(trees(), min_size=1, max_size=4), st.integers(1, 30))
 def test_every_token_and_every_read_is_in_exactly_one_pass(planned, budget):
     forest = Forest(tuple(planned), branch_tokens=budget)

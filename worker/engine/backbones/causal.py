@@ -187,6 +187,10 @@ class CausalBackbone(Backbone):
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if getattr(
+            model, "_is_stateful", False
+        ):  # transformers' mark of recurrent layers, which older configs leave out
+            kinds = {"recurrent"}
         if model.config.is_encoder_decoder or kinds - SUPPORTED_LAYERS:
             raise ModelError(
                 f"{config.model_type} is not an attention-only causal model (layers: {', '.join(sorted(kinds))})"
@@ -196,6 +200,7 @@ class CausalBackbone(Backbone):
         self._layers = set(range(int(config.num_hidden_layers)))
         self.max_length = int(config.max_position_embeddings)
         try:
+            model.set_attn_implementation("eager")  # the model's own definition: others may leave out its soft caps
             expected = self._plain(_PROBE)
             model.set_attn_implementation(ATTENTION)
             self._check(expected)
